@@ -29,18 +29,16 @@ func TestAgent(t *testing.T) {
 		{"install the agent", c.installAgent},
 		{"from sidecars to the agent under traffic", c.moveToAgent},
 		{"publish and answer with the agent", c.checkAnswers},
-		{"a revocation reaches both edges", c.revokeAtBoth},
+		{"a revocation reaches both edges", func(t *testing.T) { c.revokeAtBoth(t, "8080") }},
 		{"an edge in another namespace", c.refuseForeignEdge},
 		{"rollout of the agent under traffic", c.rolloutAgent},
 		{"without an agent", c.removeAgentMeanwhile},
 		{"envoy killed", func(t *testing.T) { c.killContainer(t, "envoy"); c.checkSameAnswers(t) }},
 		{"a third pod, and to nginx, under traffic", c.moveToNginx},
-		{"another revocation", c.revokeAtBoth},
+		{"another revocation", func(t *testing.T) { c.revokeAtBoth(t, "8080") }},
 		{"back to sidecars under traffic", c.moveToSidecars},
-		{"uninstall", func(t *testing.T) {
-			run(t, "", "helm", "--namespace", agentNamespace, "uninstall", agentRelease, "--wait")
-			c.uninstall(t)
-		}},
+		{"uninstall the agent", c.uninstallAgent},
+		{"uninstall", c.uninstall},
 	})
 }
 
@@ -53,6 +51,11 @@ func (c *cluster) installAgent(t *testing.T) {
 		// Of the test's cluster, beside its other files.
 		"--set", "nodeAgent.kubeletDirectory="+filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "kubelet"),
 		"--wait", "--timeout", "120s")...)
+}
+
+func (c *cluster) uninstallAgent(t *testing.T) {
+	run(t, "", "helm", "--namespace", agentNamespace, "uninstall", agentRelease, "--wait")
+	run(t, "", "kubectl", "delete", "namespace", agentNamespace)
 }
 
 // upgradeWith upgrades the gateway, and returns once the earlier pods are gone.
@@ -90,8 +93,8 @@ func (c *cluster) moveToSidecars(t *testing.T) {
 	c.checkSameAnswers(t)
 }
 
-// revokeAtBoth revokes the device: each pod's edge refuses it.
-func (c *cluster) revokeAtBoth(t *testing.T) {
+// revokeAtBoth revokes the device: each pod's edge, at this port, refuses it.
+func (c *cluster) revokeAtBoth(t *testing.T, port string) {
 	addresses := strings.Fields(c.kubectl(t, "get", "pods", "--selector", c.selector,
 		"--output", "jsonpath={.items[*].status.podIP}"))
 	if len(addresses) < 2 {
@@ -101,7 +104,7 @@ func (c *cluster) revokeAtBoth(t *testing.T) {
 		t.Helper()
 		for _, address := range addresses {
 			await(t, fmt.Sprintf("%s answers %d", address, want), func() error {
-				if answer, _ := get(t, address+":8080", "/config", credential); answer.StatusCode != want {
+				if answer, _ := get(t, address+":"+port, "/config", credential); answer.StatusCode != want {
 					return fmt.Errorf("got %s", answer.Status)
 				}
 				return nil

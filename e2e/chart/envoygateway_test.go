@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,15 @@ func TestEnvoyGateway(t *testing.T) {
 		{"uninstall", c.uninstallFromGateway},
 	}
 	if !testing.Short() { // the policies and the sidecar are the same
+		steps = slices.Insert(steps, len(steps)-1, []step{
+			{"install the agent", c.installAgent},
+			{"from the sidecar to the agent under traffic", c.moveGatewayToAgent},
+			{"revocation with the agent", c.revokeDevice},
+			{"rollout of the agent under traffic", c.rolloutAgent},
+			{"without an agent", c.removeAgentMeanwhile},
+			{"back to the sidecar under traffic", c.moveGatewayToSidecar},
+			{"uninstall the agent", c.uninstallAgent},
+		}...)
 		steps = append(steps, []step{
 			{"install the dynamic module", c.installNative},
 			{"publish and answer with that", c.checkAnswers},
@@ -130,15 +140,33 @@ func (c *cluster) keepsDefaults(t *testing.T) {
 	}
 }
 
-// upgradeSidecar upgrades to new settings of the sidecar: Envoy Gateway replaces the pod.
 func (c *cluster) upgradeSidecar(t *testing.T) {
-	before := c.onlyPod(t)
 	c.values = append(c.values, "--set", "sidecar.settings.log.level=debug")
+	c.upgradeGateway(t)
+	c.checkSameAnswers(t)
+}
+
+func (c *cluster) moveGatewayToAgent(t *testing.T) {
+	c.values = append(c.values, "--set", "agent=node")
+	c.upgradeGateway(t)
+	c.agent = true
+	c.checkSameAnswers(t)
+}
+
+func (c *cluster) moveGatewayToSidecar(t *testing.T) {
+	c.values = c.values[:len(c.values)-2]
+	c.upgradeGateway(t)
+	c.agent = false
+	c.checkSameAnswers(t)
+}
+
+// upgradeGateway upgrades under traffic to values for which Envoy Gateway replaces the pod.
+func (c *cluster) upgradeGateway(t *testing.T) {
+	before := c.onlyPod(t)
 	c.requestDuring(t, func() {
 		c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
 		c.awaitReplacement(t, before)
 	})
-	c.checkSameAnswers(t)
 }
 
 // removePatchPolicy removes the EnvoyPatchPolicy: neither the running pod nor a new one, which has only the rules and

@@ -49,6 +49,19 @@ func TestIstio(t *testing.T) {
 			if w.injected {
 				steps = slices.Insert(steps, 2, step{"other than HTTP", w.otherThanHTTP})
 				steps = slices.Insert(steps, 4, step{"module missing under traffic", w.withoutModule})
+				if !testing.Short() {
+					steps = slices.Insert(steps, 6,
+						step{"install the agent", w.installAgent},
+						step{"from sidecars to the agent under traffic", w.moveToAgent},
+						step{"a second workload", w.addWorkload},
+						step{"a revocation reaches both workloads", func(t *testing.T) { w.revokeAtBoth(t, "3000") }},
+						step{"rollout of the agent under traffic", w.rolloutAgent},
+						step{"without an agent", w.removeAgentMeanwhile},
+						step{"remove the second workload", w.removeWorkload},
+						step{"back to sidecars under traffic", w.moveToSidecars},
+						step{"uninstall the agent", w.uninstallAgent},
+					)
+				}
 			}
 			in.runSteps(t, steps)
 		})
@@ -177,6 +190,50 @@ func (w *workload) injectTemplate(t *testing.T) {
 	}
 }
 
+// upgradeUnderTraffic upgrades the release and the workload's pods.
+func (w *workload) upgradeUnderTraffic(t *testing.T) {
+	before := w.onlyPod(t)
+	w.requestDuring(t, func() {
+		w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
+		w.patchPods(t)
+		w.awaitReplacement(t, before)
+	})
+}
+
+// moveToAgent moves the workload from its sidecar to the node's agent, which runs as another user than Istio's proxy.
+func (w *workload) moveToAgent(t *testing.T) {
+	w.values = append(w.values, "--set", "agent=node")
+	w.upgradeUnderTraffic(t)
+	w.agent = true
+	w.checkSameAnswers(t)
+}
+
+func (w *workload) moveToSidecars(t *testing.T) {
+	w.values = w.values[:len(w.values)-2]
+	w.upgradeUnderTraffic(t)
+	w.agent = false
+	w.checkSameAnswers(t)
+}
+
+// addWorkload adds a copy of the workload's Deployment, an edge of the same agent and of the same Service.
+func (w *workload) addWorkload(t *testing.T) {
+	var deployment map[string]any
+	text := w.kubectl(t, "get", "deployment", w.name, "--output", "json")
+	require.NoError(t, json.Unmarshal([]byte(text), &deployment))
+	deployment["metadata"] = map[string]any{"name": w.name + "-two"}
+	copied, err := json.Marshal(deployment)
+	require.NoError(t, err)
+	run(t, string(copied), "kubectl", "--namespace", namespace, "create", "--filename", "-")
+	w.kubectl(t, "rollout", "status", "deployment/"+w.name+"-two", "--timeout=60s")
+	w.awaitSettled(t)
+	w.checkSameAnswers(t)
+}
+
+func (w *workload) removeWorkload(t *testing.T) {
+	w.kubectl(t, "delete", "deployment", w.name+"-two", "--cascade=foreground")
+	w.awaitSettled(t)
+}
+
 // restoreTemplate restores the workload's earlier pod template: by the chart's second patch, or as a tool does that
 // restores a Deployment.
 func (w *workload) restoreTemplate(t *testing.T) {
@@ -197,12 +254,7 @@ func (w *workload) restoreTemplate(t *testing.T) {
 func (w *workload) upgradeToSessions(t *testing.T) {
 	w.kubectl(t, "create", "secret", "generic", "sessions", "--from-literal=secret="+strings.Repeat("0123456789abcdef", 4))
 	w.values = append(w.values, "--values", "testdata/sessions.yaml")
-	before := w.onlyPod(t)
-	w.requestDuring(t, func() {
-		w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
-		w.patchPods(t)
-		w.awaitReplacement(t, before)
-	})
+	w.upgradeUnderTraffic(t)
 	w.checkSameAnswers(t)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.edgeAddress(t)+"/v1/session", nil)
 	require.NoError(t, err)

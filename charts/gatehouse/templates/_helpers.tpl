@@ -33,9 +33,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq .Values.agent "node" }}true{{ end }}
 {{- end }}
 
-{{/* Where an edge has its sockets. */}}
+{{/* Where an edge has its sockets: with an agent, nginx has them apart from its memory. */}}
 {{- define "gatehouse.sockets" -}}
-/run/gatehouse{{ if include "gatehouse.onNode" . }}/edge{{ end }}
+/run/gatehouse{{ if and (include "gatehouse.onNode" .) (eq .Values.edge "nginx") }}/edge{{ end }}
 {{- end }}
 
 {{/* Where an edge has the volume of the module. */}}

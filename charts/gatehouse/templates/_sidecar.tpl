@@ -24,7 +24,8 @@
   {{- end }}
 {{ end -}}
 {{- if include "gatehouse.onNode" . }}
-# For the edge's hook: there is no sidecar in the pod.
+{{- if eq .Values.mode "gateway" }}
+# For the edge's hook: there is no sidecar in the pod. A mesh drains its proxies itself.
 - name: gatehousectl
   image: {{ include "gatehouse.sidecarImage" . }}
   imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
@@ -34,6 +35,7 @@
     {{- include "gatehouse.containerSecurity" . | nindent 4 }}
   volumeMounts:
   - {name: gatehouse-module, mountPath: /module}
+{{- end }}
 {{- else }}
 - name: gatehouse-sidecar
   restartPolicy: Always

@@ -36,9 +36,6 @@
 {{- fail "agent: node is for the releases of edges: remove it from the one in mode agent" }}
 {{- end }}
 {{- else if eq .agent "node" }}
-{{- if ne .mode "gateway" }}
-{{- fail (printf "agent: node is for mode gateway: in mode %s each pod of an edge has its own sidecar; remove it" .mode) }}
-{{- end }}
 {{- range $path, $set := dict "redis.bundled.enabled" .redis.bundled.enabled "sessions.existingSecret" .sessions.existingSecret "sharedVerdicts.existingSecret" .sharedVerdicts.existingSecret "peppers.existingSecret" .peppers.existingSecret }}
 {{- if $set }}
 {{- fail (printf "%s: is for the sidecar, and agent is node: give it in the release in mode agent" $path) }}

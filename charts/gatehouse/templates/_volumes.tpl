@@ -1,7 +1,13 @@
-{{/* The volumes of both. The edge mounts gatehouse-run and gatehouse-module. */}}
+{{/* The volumes of an edge's pod: of the edge, and of its sidecar, if that is in the pod. */}}
 {{- define "gatehouse.volumes" -}}
 {{ include "gatehouse.edgeVolumes" . }}
+{{- if not (include "gatehouse.onNode" .) }}
 {{ include "gatehouse.sidecarVolumes" . }}
+{{- else }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "gatehouse.edgeVolumes" -}}

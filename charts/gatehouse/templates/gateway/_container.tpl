@@ -15,6 +15,15 @@ tls.yaml: |
 {{- end }}
 {{- end }}
 
+{{/* The startup probe of an edge that the node's agent fills, at a port: until it passes, the pod isn't ready. Later the
+     edge goes on without the agent. */}}
+{{- define "gatehouse.filledProbe" -}}
+httpGet: {path: /readyz, port: {{ . }}}
+periodSeconds: 1
+timeoutSeconds: 2
+failureThreshold: 86400 # as long as there is no agent or no Redis, a restart would not help
+{{- end }}
+
 {{/* What an edge mounts for its sockets, and nginx for its memory. */}}
 {{- define "gatehouse.runMounts" -}}
 {{- $node := include "gatehouse.onNode" . }}
@@ -94,11 +103,7 @@ ports:
   - {name: telemetry, containerPort: {{ $edge.telemetryPort }}}
 startupProbe:
   {{- if include "gatehouse.onNode" (index . 0) }}
-  # Passes once the agent has filled the edge: until then the pod isn't ready. Later the edge goes on without the agent.
-  httpGet: {path: /readyz, port: telemetry}
-  periodSeconds: 1
-  timeoutSeconds: 2
-  failureThreshold: 86400 # as long as there is no agent or no Redis, a restart would not help
+  {{- include "gatehouse.filledProbe" "telemetry" | nindent 2 }}
   {{- else }}
   httpGet: {path: /ready, port: telemetry}
   periodSeconds: 1

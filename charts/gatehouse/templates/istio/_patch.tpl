@@ -8,9 +8,17 @@ traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | q
 
 {{/* What istio-proxy mounts, as a list. */}}
 {{- define "gatehouse.proxyMounts" -}}
-- {name: gatehouse-run, mountPath: /run/gatehouse}
+{{- include "gatehouse.runMounts" . | trim }}
 {{- if not (include "gatehouse.discovered" .) }}
 - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* When istio-proxy has started: with a sidecar that is ready, or once the node's agent has filled it. */}}
+{{- define "gatehouse.proxyProbe" -}}
+{{- if include "gatehouse.onNode" . -}}
+startupProbe:
+  {{- include "gatehouse.filledProbe" .Values.envoy.telemetryPort | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -22,7 +30,7 @@ spec:
     metadata:
       labels: {gatehouse: enabled} # for a workloadSelector that finds only pods with the sidecar
       annotations:
-        checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
+        checksum/gatehouse: {{ include (ternary "gatehouse.volumes" "gatehouse.sidecarConfig" (eq .Values.agent "node")) . | sha256sum }}
         {{- include "gatehouse.workloadAnnotations" . | nindent 8 }}
         {{- if ne .Values.istio.context "gateway" }}
         {{- if not (include "gatehouse.discovered" .) }}
@@ -33,19 +41,29 @@ spec:
         sidecar.istio.io/userVolumeMount: {{ include "gatehouse.proxyMounts" . | fromYamlArray | toJson | squote }}
         {{- end }}
     spec:
-      {{- if eq .Values.istio.context "gateway" }}
+      {{- $gateway := eq .Values.istio.context "gateway" }}
+      {{- if or $gateway (include "gatehouse.onNode" .) }}
       containers:
         - name: istio-proxy # which the injected one is merged with
+          {{- if not $gateway }}
+          image: auto # the injected one's
+          {{- end }}
+          {{- include "gatehouse.proxyProbe" . | nindent 10 }}
+          {{- if $gateway }}
           volumeMounts:
             - {$patch: delete, mountPath: /etc/gatehouse}
+            - {$patch: delete, mountPath: /run/gatehouse}
             {{- include "gatehouse.proxyMounts" . | nindent 12 }}
+          {{- end }}
       {{- end }}
       initContainers:
         {{- include "gatehouse.noInitContainers" . | nindent 8 }}
-        {{- include "gatehouse.initContainers" . | nindent 8 }}
+        {{- with include "gatehouse.initContainers" . | trim }}
+        {{- . | nindent 8 }}
+        {{- end }}
       volumes:
-        {{- include "gatehouse.noVolumes" . | nindent 8 }}
-        {{- include "gatehouse.volumes" . | nindent 8 }}
+        {{- include "gatehouse.noVolumes" . | trim | nindent 8 }}
+        {{- include "gatehouse.volumes" . | trim | nindent 8 }}
 {{- end }}
 
 {{- define "gatehouse.noInitContainers" -}}
@@ -54,9 +72,10 @@ spec:
 {{- end }}
 
 {{- define "gatehouse.noVolumes" -}}
-{{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" "credential-secret" }}
+{{- range $name := list "run" "sidecar" "module" "snapshot" "redis" "redis-tls" "session-secret" "verdict-secret" "credential-secret" }}
 - {$patch: delete, name: gatehouse-{{ $name }}}
 {{- end }}
+- {$patch: delete, name: {{ .Values.nodeAgent.volume }}}
 {{- range .Values.extraVolumes }}
 - {$patch: delete, name: {{ .name }}}
 {{- end }}
@@ -83,30 +102,37 @@ spec:
           volumeMounts:
             - {$patch: delete, mountPath: /run/gatehouse}
             - {$patch: delete, mountPath: /etc/gatehouse}
+          startupProbe: null
+      {{- else if include "gatehouse.onNode" . }}
+      containers:
+        - {$patch: delete, name: istio-proxy}
       {{- end }}
       initContainers:
         {{- include "gatehouse.noInitContainers" . | nindent 8 }}
       volumes:
-        - {$patch: delete, name: gatehouse-run}
-        - {$patch: delete, name: gatehouse-sidecar}
-        {{- include "gatehouse.noVolumes" . | nindent 8 }}
+        {{- include "gatehouse.noVolumes" . | trim | nindent 8 }}
 {{- end }}
 
 {{/* Values of istiod's chart with an injection template, which adds the same to each new pod that names it. Istio runs
      it with variables of its own. A proxy that is a native sidecar is one of the init containers. */}}
 {{- define "gatehouse.injection" -}}
-{{- $proxy := printf "- name: istio-proxy\n  volumeMounts:\n%s" (include "gatehouse.proxyMounts" . | indent 2) -}}
+{{- $proxy := printf "- name: istio-proxy\n%s\n  volumeMounts:\n%s" (include "gatehouse.proxyProbe" . | indent 2) (include "gatehouse.proxyMounts" . | indent 2) -}}
 sidecarInjectorWebhook:
   templates:
     {{ include "gatehouse.fullname" . }}: |
       metadata:
         annotations:
-          checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
+          checksum/gatehouse: {{ include (ternary "gatehouse.volumes" "gatehouse.sidecarConfig" (eq .Values.agent "node")) . | sha256sum }}
       spec:
+        {{- with include "gatehouse.initContainers" . | trim }} {{- /* an empty list would delete those of others */}}
         initContainers:
-        {{- include "gatehouse.initContainers" . | nindent 8 }}
+        {{- . | nindent 8 }}
+        {{- end }}
         {{- if ne .Values.istio.context "gateway" }}
         {{ `{{- if ne (index .ObjectMeta.Annotations "sidecar.istio.io/nativeSidecar" | default (printf "%t" .NativeSidecars)) "false" }}` }}
+        {{- if include "gatehouse.onNode" . }}
+        initContainers:
+        {{- end }}
         {{- $proxy | nindent 8 }}
         {{ `{{- else }}` }}
         {{- end }}
@@ -116,5 +142,5 @@ sidecarInjectorWebhook:
         {{ `{{- end }}` }}
         {{- end }}
         volumes:
-        {{- include "gatehouse.volumes" . | nindent 8 }}
+        {{- include "gatehouse.volumes" . | trim | nindent 8 }}
 {{- end }}
