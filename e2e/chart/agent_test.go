@@ -13,11 +13,8 @@ import (
 	"testing"
 )
 
-const (
-	agentNamespace = "gatehouse-agent"
-	agentRelease   = "agent"
-	agentSet       = "daemonset/agent-gatehouse"
-)
+// agents are the node's agents: their releases, and the namespaces in which each is alone.
+const firstAgent, secondAgent = "agent", "agent-two"
 
 // TestAgent moves a gateway from sidecars to the node's agent and back while requests are sent. The gateway's namespace
 // admits only restricted pods.
@@ -36,27 +33,38 @@ func TestAgent(t *testing.T) {
 		{"envoy killed", func(t *testing.T) { c.killContainer(t, "envoy"); c.checkSameAnswers(t) }},
 		{"a third pod, and to nginx, under traffic", c.moveToNginx},
 		{"another revocation", func(t *testing.T) { c.revokeAtBoth(t, "8080") }},
+		{"to an agent of another namespace of Redis under traffic", c.moveToSecondAgent},
+		{"another revocation there", func(t *testing.T) { c.revokeAtBoth(t, "8080") }},
 		{"back to sidecars under traffic", c.moveToSidecars},
-		{"uninstall the agent", c.uninstallAgent},
-		{"uninstall", c.uninstall},
+		{"uninstall", func(t *testing.T) { uninstallAgent(t, secondAgent); c.uninstall(t) }},
 	})
 }
 
-// installAgent installs the agent in a namespace that admits privileged pods.
-func (c *cluster) installAgent(t *testing.T) {
-	run(t, "", "kubectl", "create", "namespace", agentNamespace)
-	run(t, "", "kubectl", "label", "namespace", agentNamespace, "pod-security.kubernetes.io/enforce=privileged")
-	install := append([]string{"--namespace", agentNamespace, "install", agentRelease, chartDir}, c.values...)
-	run(t, "", "helm", append(install, "--set", "mode=agent", "--set", "nodeAgent.namespaces={"+namespace+"}",
+func (c *cluster) installAgent(t *testing.T) { c.installAgentAs(t, firstAgent) }
+
+// installAgentAs installs an agent in a namespace that admits privileged pods.
+func (c *cluster) installAgentAs(t *testing.T, name string, values ...string) {
+	run(t, "", "kubectl", "create", "namespace", name)
+	run(t, "", "kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=privileged")
+	run(t, "", "helm", slices.Concat([]string{"--namespace", name, "install", name, chartDir}, c.values, []string{
+		"--set", "mode=agent", "--set", "nodeAgent.namespaces={" + namespace + "}",
 		// Of the test's cluster, beside its other files.
-		"--set", "nodeAgent.kubeletDirectory="+filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "kubelet"),
-		"--wait", "--timeout", "120s")...)
+		"--set", "nodeAgent.kubeletDirectory=" + filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "kubelet"),
+		"--wait", "--timeout", "120s"}, values)...)
 }
 
-func (c *cluster) uninstallAgent(t *testing.T) {
-	run(t, "", "helm", "--namespace", agentNamespace, "uninstall", agentRelease, "--wait")
-	run(t, "", "kubectl", "delete", "namespace", agentNamespace)
+func uninstallAgent(t *testing.T, name string) {
+	run(t, "", "helm", "--namespace", name, "uninstall", name, "--wait")
+	run(t, "", "kubectl", "delete", "namespace", name)
 }
+
+// kubectlAtAgent runs kubectl in the namespace of the agent that the edges have; its DaemonSet is agentSet.
+func (c *cluster) kubectlAtAgent(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, "", "kubectl", append([]string{"--namespace", c.agent}, args...)...)
+}
+
+func (c *cluster) agentSet() string { return "daemonset/" + c.agent + "-gatehouse" }
 
 // upgradeWith upgrades the gateway, and returns once the earlier pods are gone.
 func (c *cluster) upgradeWith(t *testing.T, values ...string) {
@@ -73,7 +81,7 @@ func (c *cluster) upgradeWith(t *testing.T, values ...string) {
 
 func (c *cluster) moveToAgent(t *testing.T) {
 	c.requestDuring(t, func() { c.upgradeWith(t, "--set", "agent=node", "--set", "replicaCount=2") })
-	c.agent = true
+	c.agent = firstAgent
 	c.checkSameAnswers(t)
 }
 
@@ -87,9 +95,27 @@ func (c *cluster) moveToNginx(t *testing.T) {
 	c.checkSameAnswers(t)
 }
 
+// moveToSecondAgent moves the edges to an agent that follows another namespace of Redis, with another number of shards,
+// as docs/agent.md describes, and removes the first agent.
+func (c *cluster) moveToSecondAgent(t *testing.T) {
+	const volume = "gatehouse-two"
+	c.installAgentAs(t, secondAgent, "--set", "nodeAgent.volume="+volume, "--set", "redis.namespace=two",
+		"--set", "redis.shards=8")
+	c.agent = secondAgent // gatehousectl writes to its namespace of Redis
+	for _, path := range []string{"/products/1", "/config"} {
+		c.ctl(t, body, "put", path, "--file=-", "--content-type=application/json")
+	}
+	c.ctl(t, secret, "device", "put", device, "--secret-file=-", "--permissions=config.read")
+	c.requestDuring(t, func() {
+		c.upgradeWith(t, "--set", "agent=node", "--set", "replicaCount=2", "--set", "nodeAgent.volume="+volume)
+		uninstallAgent(t, firstAgent)
+	})
+	c.checkSameAnswers(t)
+}
+
 func (c *cluster) moveToSidecars(t *testing.T) {
 	c.requestDuring(t, func() { c.upgradeWith(t) })
-	c.agent = false
+	c.agent = ""
 	c.checkSameAnswers(t)
 }
 
@@ -139,10 +165,10 @@ func (c *cluster) rolloutAgent(t *testing.T) {
 	sendDuring(t, c.edgeAddress(t), []ask{
 		{"/products/1", nil, http.StatusOK}, {"/config", credential, http.StatusOK}, {"/other", nil, http.StatusOK},
 	}, func() {
-		run(t, "", "kubectl", "--namespace", agentNamespace, "rollout", "restart", agentSet)
-		run(t, "", "kubectl", "--namespace", agentNamespace, "rollout", "status", agentSet, "--timeout=60s")
+		c.kubectlAtAgent(t, "rollout", "restart", c.agentSet())
+		c.kubectlAtAgent(t, "rollout", "status", c.agentSet(), "--timeout=60s")
 		await(t, "one agent is left", func() error {
-			pods := run(t, "", "kubectl", "--namespace", agentNamespace, "get", "pods", "--output", "name")
+			pods := c.kubectlAtAgent(t, "get", "pods", "--output", "name")
 			if len(strings.Fields(pods)) != 1 {
 				return errors.New(pods)
 			}
@@ -150,18 +176,18 @@ func (c *cluster) rolloutAgent(t *testing.T) {
 		})
 		c.awaitSettled(t)
 	})
-	t.Logf("the new agent: %s", run(t, "", "kubectl", "--namespace", agentNamespace, "logs", agentSet))
+	t.Logf("the new agent: %s", c.kubectlAtAgent(t, "logs", c.agentSet()))
 	c.checkSameAnswers(t)
 }
 
 // removeAgentMeanwhile takes the agent away: the pods stay ready, and their edges go on.
 func (c *cluster) removeAgentMeanwhile(t *testing.T) {
 	patch := func(node string) {
-		run(t, "", "kubectl", "--namespace", agentNamespace, "patch", agentSet, "--type=merge",
+		c.kubectlAtAgent(t, "patch", c.agentSet(), "--type=merge",
 			"--patch", `{"spec": {"template": {"spec": {"nodeSelector": `+node+`}}}}`)
 	}
 	patch(`{"no-such": "label"}`)
-	run(t, "", "kubectl", "--namespace", agentNamespace, "wait", "--for=delete", "pod", "--all", "--timeout=60s")
+	c.kubectlAtAgent(t, "wait", "--for=delete", "pod", "--all", "--timeout=60s")
 	c.awaitSettled(t) // 2 s of hits
 	for _, pod := range c.edgePods(t) {
 		if !pod.ready() {
@@ -169,9 +195,9 @@ func (c *cluster) removeAgentMeanwhile(t *testing.T) {
 		}
 	}
 	patch("null")
-	run(t, "", "kubectl", "--namespace", agentNamespace, "rollout", "status", agentSet, "--timeout=60s")
+	c.kubectlAtAgent(t, "rollout", "status", c.agentSet(), "--timeout=60s")
 	await(t, "the agent has filled the edges", func() error {
-		_, err := runProgram(t.Context(), "", "kubectl", "--namespace", agentNamespace, "exec", agentSet, "--",
+		_, err := runProgram(t.Context(), "", "kubectl", "--namespace", c.agent, "exec", c.agentSet(), "--",
 			"gatehousectl", "ready")
 		return err
 	})

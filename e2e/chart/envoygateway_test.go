@@ -44,7 +44,7 @@ func TestEnvoyGateway(t *testing.T) {
 			{"rollout of the agent under traffic", c.rolloutAgent},
 			{"without an agent", c.removeAgentMeanwhile},
 			{"back to the sidecar under traffic", c.moveGatewayToSidecar},
-			{"uninstall the agent", c.uninstallAgent},
+			{"uninstall the agent", func(t *testing.T) { uninstallAgent(t, firstAgent) }},
 		}...)
 		steps = append(steps, []step{
 			{"install the dynamic module", c.installNative},
@@ -149,14 +149,14 @@ func (c *cluster) upgradeSidecar(t *testing.T) {
 func (c *cluster) moveGatewayToAgent(t *testing.T) {
 	c.values = append(c.values, "--set", "agent=node")
 	c.upgradeGateway(t)
-	c.agent = true
+	c.agent = firstAgent
 	c.checkSameAnswers(t)
 }
 
 func (c *cluster) moveGatewayToSidecar(t *testing.T) {
 	c.values = c.values[:len(c.values)-2]
 	c.upgradeGateway(t)
-	c.agent = false
+	c.agent = ""
 	c.checkSameAnswers(t)
 }
 

@@ -59,7 +59,7 @@ func TestIstio(t *testing.T) {
 						step{"without an agent", w.removeAgentMeanwhile},
 						step{"remove the second workload", w.removeWorkload},
 						step{"back to sidecars under traffic", w.moveToSidecars},
-						step{"uninstall the agent", w.uninstallAgent},
+						step{"uninstall the agent", func(t *testing.T) { uninstallAgent(t, firstAgent) }},
 					)
 				}
 			}
@@ -204,14 +204,14 @@ func (w *workload) upgradeUnderTraffic(t *testing.T) {
 func (w *workload) moveToAgent(t *testing.T) {
 	w.values = append(w.values, "--set", "agent=node")
 	w.upgradeUnderTraffic(t)
-	w.agent = true
+	w.agent = firstAgent
 	w.checkSameAnswers(t)
 }
 
 func (w *workload) moveToSidecars(t *testing.T) {
 	w.values = w.values[:len(w.values)-2]
 	w.upgradeUnderTraffic(t)
-	w.agent = false
+	w.agent = ""
 	w.checkSameAnswers(t)
 }
 

@@ -45,7 +45,7 @@ type cluster struct {
 	selector string // of the edge's pods and service
 	entry    string // selector of another service that requests go to; empty: the edge's
 	listener int    // which of the service's ports requests go to
-	agent    bool   // whether the sidecar is the node's agent
+	agent    string // the node's agent, if that is the edge's sidecar
 	upstream *upstream.Handler
 	values   []string // of helm, for every installation
 }
@@ -119,8 +119,8 @@ func (c *cluster) helm(t *testing.T, args ...string) string {
 // ctl runs gatehousectl as an operator does, in the container of the sidecar or the agent.
 func (c *cluster) ctl(t *testing.T, stdin string, args ...string) {
 	t.Helper()
-	at := []string{"--namespace", agentNamespace, "exec", "--stdin", agentSet}
-	if !c.agent {
+	at := []string{"--namespace", c.agent, "exec", "--stdin", c.agentSet()}
+	if c.agent == "" {
 		at = []string{"--namespace", namespace, "exec", "--stdin", c.onlyPod(t)}
 	}
 	run(t, stdin, "kubectl", append(append(at, "--container", "gatehouse-sidecar", "--", "gatehousectl"), args...)...)
