@@ -2,6 +2,8 @@
 // never shrinks, and a slice keeps its array.
 package shrink
 
+import "maps"
+
 // least is the capacity below which shrinking saves nothing worth a copy.
 const least = 8
 
@@ -25,6 +27,16 @@ func (s *Map[K, V]) Fit(m map[K]V) map[K]V {
 	}
 	s.most = len(m)
 	return fit
+}
+
+// Grown returns m with room for n more entries.
+func Grown[K comparable, V any](m map[K]V, n int) map[K]V {
+	if n <= 0 {
+		return m
+	}
+	grown := make(map[K]V, len(m)+n)
+	maps.Copy(grown, m)
+	return grown
 }
 
 // Slice returns s, or a copy if s holds at most a quarter of its capacity; nil if s is empty.

@@ -58,3 +58,18 @@ func TestSlice(t *testing.T) {
 		})
 	}
 }
+
+func TestGrown(t *testing.T) {
+	m := map[int]string{1: "a", 2: "b"}
+	if got := shrink.Grown(m, 1000); !maps.Equal(got, m) {
+		t.Errorf("got %v, want %v", got, m)
+	}
+	m = shrink.Grown(m, 1000)
+	if times := testing.AllocsPerRun(1, func() {
+		for i := range 1000 {
+			m[i] = ""
+		}
+	}); times > 0 {
+		t.Errorf("1000 entries were allocated %v times after Grown", times)
+	}
+}

@@ -65,11 +65,12 @@ func create(ctx context.Context, client redis.UniversalClient, k contract.Keyspa
 			return w, err
 		}
 		defer r.close()
+		before := w.Objects
 		r.Begin = e.size
 		if err := r.copyTo(ctx, e, &w); err != nil {
 			return w, fmt.Errorf("shard %d: %w", i, err)
 		}
-		r.End = e.size
+		r.End, r.Objects = e.size, w.Objects-before
 		readers, contents.Shards = append(readers, r), append(contents.Shards, r.Shard)
 	}
 	var err error

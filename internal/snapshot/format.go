@@ -54,6 +54,8 @@ type Shard struct {
 	Digest string `json:"digest"`
 	// TakenMS is when the position was read, in unix milliseconds of Redis.
 	TakenMS int64 `json:"taken_ms"`
+	// Objects is the number of objects, without tombstones.
+	Objects int `json:"objects"`
 	// Begin and End are the bytes of the shard's records in the file.
 	Begin int64 `json:"begin"`
 	// End is the end of them.

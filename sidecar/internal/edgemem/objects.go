@@ -45,6 +45,13 @@ type bodySlot struct {
 
 type bucket struct{ entries []*entry }
 
+// Grow makes room for n more objects.
+func (m *Memory) Grow(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.objects.entries = shrink.Grown(m.objects.entries, n)
+}
+
 // PutObject replaces the object at o's key, whatever the version. The memory retains o, so o must not change any more.
 func (m *Memory) PutObject(o *contract.Object) {
 	m.mu.Lock()

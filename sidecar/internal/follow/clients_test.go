@@ -177,6 +177,7 @@ type objects struct{ *sink }
 
 func (o objects) Apply(r contract.Object) { o.put(r.Key, r.Version, r.Deleted) }
 
+func (objects) Grow(int)                         {}
 func (o objects) Confirm(r contract.Object) bool { return o.confirm(r.Key, r.Version, r.Deleted) }
 
 type credentials struct{ *sink }

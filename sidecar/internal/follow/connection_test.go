@@ -31,6 +31,7 @@ import (
 type removed[T any] struct{ ids []string }
 
 func (r *removed[T]) Apply(T)                  {}
+func (*removed[T]) Grow(int)                   {}
 func (r *removed[T]) Confirm(T) bool           { return false }
 func (r *removed[T]) Remove(id string)         { r.ids = append(r.ids, id) }
 func (r *removed[T]) Doubt(id string)          { r.Remove(id) }
@@ -539,6 +540,7 @@ func BenchmarkResync(b *testing.B) {
 // knowing is a sink that has everything.
 type knowing struct{ *removed[contract.Object] }
 
+func (knowing) Grow(int)                     {}
 func (knowing) Confirm(contract.Object) bool { return true }
 
 // TestCause: errors with the same cause have the same text.

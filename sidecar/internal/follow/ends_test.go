@@ -37,6 +37,7 @@ type served struct {
 	tags sync.Map
 }
 
+func (e *served) Grow(int)                     {}
 func (e *served) PutObject(o *contract.Object) { e.tags.Store(o.Key, o.ETag) }
 func (e *served) DeleteObject(key string)      { e.tags.Delete(key) }
 func (e *served) DeleteObjects(keys []string) {

@@ -62,6 +62,8 @@ type Objects interface {
 	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts the object
 	// as applied.
 	Confirm(o contract.Object) bool
+	// Grow makes room for n more objects.
+	Grow(n int)
 }
 
 // Credentials is a Sink that stores credentials.

@@ -29,6 +29,8 @@ type cacheEdge struct {
 	put       func() // called before each put; nil: nothing is
 }
 
+func (e *cacheEdge) Grow(int) {}
+
 func (e *cacheEdge) PutObject(o *contract.Object) {
 	e.mu.Lock()
 	put := e.put

@@ -85,6 +85,7 @@ func (unfollowed[T]) BeginResync()          {}
 func (unfollowed[T]) Unapplied() []string   { return nil }
 func (unfollowed[T]) EndResync()            {}
 func (unfollowed[T]) Confirm(T) bool        { return false }
+func (unfollowed[T]) Grow(int)              {}
 func (unfollowed[T]) Doubt(string)          {}
 func (unfollowed[T]) Announce(T)            {}
 func (unfollowed[T]) ApplyMalformed(string) {}

@@ -156,6 +156,7 @@ type parsedRecord struct {
 // applySnapshot applies the shard's objects and purges, count records, and returns the ids of its devices. Another
 // goroutine parses the records: parsing takes as long as applying.
 func (f *Follower) applySnapshot(s *openedSnapshot) (devices []string, count int, err error) {
+	f.Objects.Grow(s.Shards[f.Shard].Objects)
 	batches := make(chan []parsedRecord, 4)
 	go func() {
 		defer close(batches)

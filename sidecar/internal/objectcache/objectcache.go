@@ -32,6 +32,8 @@ const maxMinWeight = 1 << 30
 
 // Edge receives the cache's objects.
 type Edge interface {
+	// Grow makes room for n more objects.
+	Grow(n int)
 	// PutObject may retain o, so o must not change any more. o.PublishedMS is at most the time at which the cache first
 	// received this version, so that an object never outlives its ttl, even if the clock of Redis is ahead.
 	PutObject(o *contract.Object)
@@ -154,6 +156,16 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, err
 	}
 	m.CachedBudget.Set(float64(c.Bytes))
 	return cache, nil
+}
+
+// Grow makes room for n more objects, at most as many as the budget allows: maps that grow step by step take longer,
+// and leave garbage.
+func (c *Cache) Grow(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n = int(min(int64(n), c.budget/c.minWeight))
+	c.newest = shrink.Grown(c.newest, n)
+	c.edge.Grow(n)
 }
 
 // weigh returns the part of the budget that o uses, about 4 MiB for an object at the size limits.

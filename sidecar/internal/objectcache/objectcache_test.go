@@ -19,6 +19,7 @@ import (
 // edge has the objects that the cache has sent.
 type edge map[string]contract.Object
 
+func (e edge) Grow(int)                     {}
 func (e edge) PutObject(o *contract.Object) { e[o.Key] = *o }
 func (e edge) DeleteObject(key string)      { delete(e, key) }
 func (e edge) DeleteObjects(keys []string) {

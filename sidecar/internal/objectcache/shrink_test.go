@@ -54,6 +54,7 @@ func TestReleasedBodiesAreFree(t *testing.T) {
 // noEdge holds nothing.
 type noEdge struct{}
 
+func (noEdge) Grow(int)                                  {}
 func (noEdge) PutObject(*contract.Object)                {}
 func (noEdge) DeleteObject(string)                       {}
 func (noEdge) DeleteObjects([]string)                    {}
