@@ -3,8 +3,8 @@
 # minimal Debian or Ubuntu (SUITE is bookworm, trixie, noble, …) with this machine's kernel, network and Go, what
 # README.md says is needed before "make", and nothing else: no cache of Go, pip or apt, and no file of this machine but
 # its settings for registries and certificates. Ports are shared, so another make run would be in the way.
-# --go-build-cache: what Go compiles comes from this machine's cache, and goes there. Go names it by the contents of all
-# that it depends on. Modules are downloaded as without.
+# --go-build-cache: what Go compiles is kept for the next such machine. Go names it by the contents of all that it depends
+# on, but for C libraries, so each SUITE has its own. Modules are downloaded as without.
 # Status 77: this machine can't make one, or its mirror doesn't have SUITE.
 #
 # All of it is in namespaces of its own, which end with this script however it ends, and in a directory that is deleted
@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build_cache=
 if [[ $1 == --go-build-cache ]]; then
-  build_cache=$(go env GOCACHE)
+  build_cache=1
   shift
 fi
 suite=$1
@@ -81,6 +81,7 @@ settings=(HOME=/root PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/
 for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE; do settings+=("$name=$(go env "$name")"); done
 mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^((https?|no|all)_proxy|SEED|SSL_CERT_(FILE|DIR)|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|PROXY|TRUSTED_HOST|DEFAULT_TIMEOUT))=')
 
+[[ -z $build_cache ]] || { build_cache=$cache/go-build-$suite && mkdir -p "$build_cache"; }
 GOROOT=$(go env GOROOT)
 export base work root over GOROOT build_cache
 # shellcheck disable=SC2016 # the inner shell expands it

@@ -7,11 +7,12 @@
 #          too. Status 77 means that this machine can't run it; this is reported and is no failure
 #   beside the same, of a command that mostly waits: it starts with the run, beside other stages, and is awaited at its line
 #   told   it is reported and is no failure: a change is not responsible for other load of the machine
-# SECONDS is how long the run may take: all but must ends then, which is reported and is no failure.
+# SECONDS is how long the run may take: all but must is ended then. That is reported and is no failure, unless the command
+# had failed before.
 # After a stage that failed, and last of all, it repeats the lines that say what failed.
 set -uo pipefail
 who=$1 limit=${2:-}
-names=() policies=() commands=() results=() jobs=()
+names=() policies=() commands=() results=()
 while read -r name policy command; do
   [[ -z $name || $name == \#* ]] && continue
   names+=("$name") policies+=("$policy") commands+=("$command")
@@ -22,8 +23,8 @@ summary() {
   echo
   echo "$who: stage                seconds  share processors"
   for i in "${!results[@]}"; do
-    read -r seconds busy result <<<"${results[i]}"
-    printf '%s: %-18s %9d %5d%% %10s  %s\n' "$who" "${names[i]}" "$seconds" $((SECONDS ? 100 * seconds / SECONDS : 0)) "$busy" "$result"
+    read -r seconds processors result <<<"${results[i]}"
+    printf '%s: %-18s %9d %5d%% %10s  %s\n' "$who" "${names[i]}" "$seconds" $((SECONDS ? 100 * seconds / SECONDS : 0)) "$processors" "$result"
   done
   printf '%s: %-18s %9d\n' "$who" total "$SECONDS"
 }
@@ -32,66 +33,90 @@ summary() {
 busy() { awk '/^cpu / {n = $2 + $3 + $4 + $7 + $8} END {printf "%d\n", n}' /proc/stat 2>/dev/null || echo 0; }
 
 work=$(mktemp -d)
+declare -A groups=() # of processes that run, by the first of each
 # shellcheck disable=SC2317 # the trap calls it
 finish() {
-  local job
-  for job in "${jobs[@]}"; do kill -- -"$job" 2>/dev/null; done
+  local group
+  for group in "${!groups[@]}"; do kill -- -"$group" 2>/dev/null; done
   rm -rf "$work"
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# run POLICY COMMAND: status 124 if the time of the run is over.
-run() {
-  local until=()
-  [[ -z $limit || $1 == must ]] || until=(timeout --kill-after=10 $((limit > SECONDS ? limit - SECONDS : 1)))
-  "${until[@]}" bash -c "$2" </dev/null 2>&1
+# begin COMMAND...: starts it in a group of its own, which ends with the run, and sets group.
+begin() {
+  set -m
+  "$@" </dev/null &
+  group=$!
+  set +m
+  groups[$group]=
 }
 
-# stage I: runs a stage, and sets status, and seconds to how long that took. Its output is also in the file output.
-stage() {
-  local begin=$SECONDS
-  status=0 again=
-  run "${policies[$1]}" "${commands[$1]}" | tee "$output" || status=$?
-  if [[ ${policies[$1]} != [mt]* && $status != 0 && $status != 77 && $status != 124 ]]; then
-    echo "$who: ${names[$1]} failed with status $status, once more"
-    status=0 again=', the second time'
-    run "${policies[$1]}" "${commands[$1]}" | tee "$output" || status=$?
+# shellcheck disable=SC2317 # begin calls it
+expire() { sleep "$2"; kill -- -"$1"; sleep 60; kill -KILL -- -"$1"; }
+
+# start I: starts the command of a stage, and sets group.
+start() {
+  begin bash -c "${commands[$1]}" 2>&1
+  if [[ -n $limit && ${policies[$1]} != must ]]; then
+    local command=$group
+    begin expire "$command" $((limit > SECONDS ? limit - SECONDS : 0)) 2>/dev/null
+    groups[$command]=$group
+    group=$command
   fi
-  seconds=$((SECONDS - begin))
 }
 
-set -m # each job has a group of processes, which ends with the run
+# await GROUP: waits for a command of start, and sets status; expired: to whether it was ended for its time.
+await() {
+  wait "$1"
+  status=$? expired=
+  if [[ -n ${groups[$1]} ]]; then
+    kill -- -"${groups[$1]}" 2>/dev/null
+    unset "groups[${groups[$1]}]"
+    ((status == 0 || SECONDS < limit)) || expired=1
+  fi
+  unset "groups[$1]"
+}
+
+beside=() # groups, by the index of the stage
 for i in "${!names[@]}"; do
   [[ ${policies[i]} == beside ]] || continue
   echo "$who: ${names[i]} starts, beside other stages"
-  (output=$work/$i && stage "$i" && echo "$status $seconds $again" >"$work/$i.result") >"$work/$i.log" 2>&1 &
-  jobs[i]=$!
+  start "$i" >"$work/$i"
+  beside[i]=$group
 done
-set +m
 
 for i in "${!names[@]}"; do
   echo
   echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; $(df -h . | awk 'NR == 2 {print $4}') of disk are free; next: ${names[i + 1]:-the summary})"
-  if [[ ${policies[i]} == beside ]]; then
-    wait "${jobs[i]}"
-    unset "jobs[i]"
-    cat "$work/$i.log"
-    read -r status seconds again <"$work/$i.result"
-    output=$work/$i processors=-
+  begin=$SECONDS before=$(busy) output=$work/$i again=
+  if [[ -n ${beside[i]:-} ]]; then
+    await "${beside[i]}"
+    cat "$output"
+    begin=0
   else
-    before=$(busy) output=$work/output
-    stage "$i"
-    processors=$(awk -v n=$(($(busy) - before)) -v s="$seconds" 'BEGIN {printf "%.1f\n", n / 100 / (s ? s : 1)}')
+    start "$i" > >(tee "$output")
+    await "$group"
   fi
-  case $status:${policies[i]} in
+  first=$status
+  if [[ ${policies[i]} == can || ${policies[i]} == beside ]] && ((status != 0 && status != 77)) && [[ -z $expired ]]; then
+    echo "$who: ${names[i]} failed with status $status, once more"
+    again=', the second time'
+    start "$i" > >(tee "$output")
+    await "$group"
+    [[ -z $expired ]] || status=$first expired=
+  fi
+  seconds=$((SECONDS - begin))
+  case $status:$expired:${policies[i]} in
     0:*) result=ok$again ;;
-    124:can | 124:beside | 124:told) result="NOT FINISHED: the run may take $limit s" ;;
-    77:can | 77:beside) result="NOT RUN: this machine can't, see above" ;;
+    *:1:*) result="NOT FINISHED: the run may take $limit s" ;;
+    77::can | 77::beside) result="NOT RUN: this machine can't, see above" ;;
     *:told) result="exceeded or not measured (status $status), see above; no failure" ;;
     *) result="FAILED (status $status)" ;;
   esac
+  processors=$(awk -v n=$(($(busy) - before)) -v s="$seconds" 'BEGIN {printf "%.1f\n", n / 100 / (s ? s : 1)}')
+  [[ -z ${beside[i]:-} ]] || processors=-
   results+=("$seconds $processors $result")
   echo "$who: ${names[i]} $result ($seconds s)"
   if [[ $result == FAILED* ]]; then

@@ -318,11 +318,12 @@ filter_chains:
           routes:
           - match: {path: /live}
             direct_response: {status: 200}
-          {{- if include "gatehouse.onNode" . }}
-          # For the startup probe: whether the agent has filled this edge.
+          {{- if or (include "gatehouse.onNode" .) (eq .Values.mode "istio") }}
+          # For the startup probe: whether the agent has filled this edge. In Istio also of pods that are to be replaced.
           - match: {path: /readyz, headers: [{name: ":method", string_match: {exact: GET}}]}
             route: {cluster: gatehouse-sidecar, timeout: 1s}
-          {{- else }}
+          {{- end }}
+          {{- if not (include "gatehouse.onNode" .) }}
           - match: {path: /metrics, headers: [{name: ":method", string_match: {exact: GET}}]}
             route: {cluster: gatehouse-admin, timeout: 10s}
           {{- end }}

@@ -11,6 +11,9 @@
 {{- end }}
 {{- include "gatehouse.validateMode" . }}
 {{- include "gatehouse.validateRules" .Values }}
+{{- if and .Values.sessions.enabled (eq .Values.mode "envoy-gateway") }}
+{{- fail "sessions.enabled: is for the modes gateway and istio: the chart has no jwt_authn before an Envoy Gateway's filter" }}
+{{- end }}
 {{- if and .Values.sessions.enabled (not (include "gatehouse.onNode" .)) }}
 {{- include "gatehouse.validateSessions" .Values }}
 {{- end }}
@@ -36,6 +39,9 @@
 {{- fail "agent: node is for the releases of edges: remove it from the one in mode agent" }}
 {{- end }}
 {{- else if eq .agent "node" }}
+{{- if and (eq .mode "istio") (ne .istio.module "registry") }}
+{{- fail "agent: node is for istio.module: registry, with Istio's injection template: a patch can't tell when an edge is filled" }}
+{{- end }}
 {{- range $path, $set := dict "redis.bundled.enabled" .redis.bundled.enabled "sessions.existingSecret" .sessions.existingSecret "sharedVerdicts.existingSecret" .sharedVerdicts.existingSecret "peppers.existingSecret" .peppers.existingSecret }}
 {{- if $set }}
 {{- fail (printf "%s: is for the sidecar, and agent is node: give it in the release in mode agent" $path) }}
@@ -243,9 +249,6 @@
 
 {{/* Where there may be two pods, what one signs the other must know. */}}
 {{- define "gatehouse.validateSessions" -}}
-{{- if eq .mode "envoy-gateway" }}
-{{- fail "sessions.enabled: is for the modes gateway and istio: the chart has no jwt_authn before an Envoy Gateway's filter" }}
-{{- end }}
 {{- if not .sessions.existingSecret }}
 {{- if eq .mode "agent" }}
 {{- fail "sessions.existingSecret: is empty: nodes would refuse each other's tokens; give a Secret with openssl rand -hex 32" }}

@@ -14,14 +14,6 @@ traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | q
 {{- end }}
 {{- end }}
 
-{{/* When istio-proxy has started: with a sidecar that is ready, or once the node's agent has filled it. */}}
-{{- define "gatehouse.proxyProbe" -}}
-{{- if include "gatehouse.onNode" . -}}
-startupProbe:
-  {{- include "gatehouse.filledProbe" .Values.envoy.telemetryPort | nindent 2 }}
-{{- end }}
-{{- end }}
-
 {{/* A strategic merge patch of a workload's Deployment. What an earlier one has put in is taken out
      first: a merge would keep of it what this one no longer has. */}}
 {{- define "gatehouse.workloadPatch" -}}
@@ -30,7 +22,7 @@ spec:
     metadata:
       labels: {gatehouse: enabled} # for a workloadSelector that finds only pods with the sidecar
       annotations:
-        checksum/gatehouse: {{ include (ternary "gatehouse.volumes" "gatehouse.sidecarConfig" (eq .Values.agent "node")) . | sha256sum }}
+        checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
         {{- include "gatehouse.workloadAnnotations" . | nindent 8 }}
         {{- if ne .Values.istio.context "gateway" }}
         {{- if not (include "gatehouse.discovered" .) }}
@@ -41,29 +33,19 @@ spec:
         sidecar.istio.io/userVolumeMount: {{ include "gatehouse.proxyMounts" . | fromYamlArray | toJson | squote }}
         {{- end }}
     spec:
-      {{- $gateway := eq .Values.istio.context "gateway" }}
-      {{- if or $gateway (include "gatehouse.onNode" .) }}
+      {{- if eq .Values.istio.context "gateway" }}
       containers:
         - name: istio-proxy # which the injected one is merged with
-          {{- if not $gateway }}
-          image: auto # the injected one's
-          {{- end }}
-          {{- include "gatehouse.proxyProbe" . | nindent 10 }}
-          {{- if $gateway }}
           volumeMounts:
             - {$patch: delete, mountPath: /etc/gatehouse}
-            - {$patch: delete, mountPath: /run/gatehouse}
             {{- include "gatehouse.proxyMounts" . | nindent 12 }}
-          {{- end }}
       {{- end }}
       initContainers:
         {{- include "gatehouse.noInitContainers" . | nindent 8 }}
-        {{- with include "gatehouse.initContainers" . | trim }}
-        {{- . | nindent 8 }}
-        {{- end }}
+        {{- include "gatehouse.initContainers" . | nindent 8 }}
       volumes:
-        {{- include "gatehouse.noVolumes" . | trim | nindent 8 }}
-        {{- include "gatehouse.volumes" . | trim | nindent 8 }}
+        {{- include "gatehouse.noVolumes" . | nindent 8 }}
+        {{- include "gatehouse.volumes" . | nindent 8 }}
 {{- end }}
 
 {{- define "gatehouse.noInitContainers" -}}
@@ -72,10 +54,9 @@ spec:
 {{- end }}
 
 {{- define "gatehouse.noVolumes" -}}
-{{- range $name := list "run" "sidecar" "module" "snapshot" "redis" "redis-tls" "session-secret" "verdict-secret" "credential-secret" }}
+{{- range $name := list "module" "snapshot" "redis" "redis-tls" "session-secret" "verdict-secret" "credential-secret" }}
 - {$patch: delete, name: gatehouse-{{ $name }}}
 {{- end }}
-- {$patch: delete, name: {{ .Values.nodeAgent.volume }}}
 {{- range .Values.extraVolumes }}
 - {$patch: delete, name: {{ .name }}}
 {{- end }}
@@ -102,15 +83,21 @@ spec:
           volumeMounts:
             - {$patch: delete, mountPath: /run/gatehouse}
             - {$patch: delete, mountPath: /etc/gatehouse}
-          startupProbe: null
-      {{- else if include "gatehouse.onNode" . }}
-      containers:
-        - {$patch: delete, name: istio-proxy}
       {{- end }}
       initContainers:
         {{- include "gatehouse.noInitContainers" . | nindent 8 }}
       volumes:
-        {{- include "gatehouse.noVolumes" . | trim | nindent 8 }}
+        - {$patch: delete, name: gatehouse-run}
+        - {$patch: delete, name: gatehouse-sidecar}
+        {{- include "gatehouse.noVolumes" . | nindent 8 }}
+{{- end }}
+
+{{/* When istio-proxy has started: where the node's agent fills it, once that has happened. */}}
+{{- define "gatehouse.proxyProbe" -}}
+{{- if include "gatehouse.onNode" . -}}
+startupProbe:
+  {{- include "gatehouse.filledProbe" .Values.envoy.telemetryPort | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Values of istiod's chart with an injection template, which adds the same to each new pod that names it. Istio runs
