@@ -5,7 +5,6 @@
 #   must   the run ends
 #   can    the command runs once more, since other load of the machine disturbs whole systems; the run ends if that fails,
 #          too. Status 77 means that this machine can't run it; this is reported and is no failure
-#   beside the same, of a command that mostly waits: it starts with the run, beside other stages, and is awaited at its line
 #   told   it is reported and is no failure: a change is not responsible for other load of the machine
 # SECONDS is how long the run may take: all but must is ended then. That is reported and is no failure, unless the command
 # had failed before.
@@ -32,13 +31,13 @@ summary() {
 # The time for which this machine's processors have been busy, in hundredths of a second: 0 where no /proc tells it.
 busy() { awk '/^cpu / {n = $2 + $3 + $4 + $7 + $8} END {printf "%d\n", n}' /proc/stat 2>/dev/null || echo 0; }
 
-work=$(mktemp -d)
-declare -A groups=() # of processes that run, by the first of each
+output=$(mktemp)
+declare -A groups=() # of processes that run
 # shellcheck disable=SC2317 # the trap calls it
 finish() {
   local group
   for group in "${!groups[@]}"; do kill -- -"$group" 2>/dev/null; done
-  rm -rf "$work"
+  rm -f "$output"
 }
 trap finish EXIT
 trap 'exit 130' INT
@@ -56,67 +55,45 @@ begin() {
 # shellcheck disable=SC2317 # begin calls it
 expire() { sleep "$2"; kill -- -"$1"; sleep 60; kill -KILL -- -"$1"; }
 
-# start I: starts the command of a stage, and sets group.
-start() {
-  begin bash -c "${commands[$1]}" 2>&1
-  if [[ -n $limit && ${policies[$1]} != must ]]; then
-    local command=$group
-    begin expire "$command" $((limit > SECONDS ? limit - SECONDS : 0)) 2>/dev/null
-    groups[$command]=$group
-    group=$command
-  fi
-}
-
-# await GROUP: waits for a command of start, and sets status; expired: to whether it was ended for its time.
-await() {
-  wait "$1"
-  status=$? expired=
-  if [[ -n ${groups[$1]} ]]; then
-    kill -- -"${groups[$1]}" 2>/dev/null
-    unset "groups[${groups[$1]}]"
+# run I: runs the command of a stage, with its output in the file output, too, and sets status; expired: to whether it was
+# ended for its time.
+run() {
+  local command
+  expired=
+  begin bash -c "${commands[$1]}" > >(tee "$output") 2>&1
+  command=$group
+  [[ -z $limit || ${policies[$1]} == must ]] || begin expire "$command" $((limit > SECONDS ? limit - SECONDS : 0)) 2>/dev/null
+  wait "$command"
+  status=$?
+  unset "groups[$command]"
+  if ((group != command)); then
+    kill -- -"$group" 2>/dev/null
+    unset "groups[$group]"
     ((status == 0 || SECONDS < limit)) || expired=1
   fi
-  unset "groups[$1]"
 }
-
-beside=() # groups, by the index of the stage
-for i in "${!names[@]}"; do
-  [[ ${policies[i]} == beside ]] || continue
-  echo "$who: ${names[i]} starts, beside other stages"
-  start "$i" >"$work/$i"
-  beside[i]=$group
-done
 
 for i in "${!names[@]}"; do
   echo
   echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; $(df -h . | awk 'NR == 2 {print $4}') of disk are free; next: ${names[i + 1]:-the summary})"
-  begin=$SECONDS before=$(busy) output=$work/$i again=
-  if [[ -n ${beside[i]:-} ]]; then
-    await "${beside[i]}"
-    cat "$output"
-    begin=0
-  else
-    start "$i" > >(tee "$output")
-    await "$group"
-  fi
+  begin=$SECONDS before=$(busy) again=
+  run "$i"
   first=$status
-  if [[ ${policies[i]} == can || ${policies[i]} == beside ]] && ((status != 0 && status != 77)) && [[ -z $expired ]]; then
+  if [[ ${policies[i]} == can && $status != 0 && $status != 77 && -z $expired ]]; then
     echo "$who: ${names[i]} failed with status $status, once more"
     again=', the second time'
-    start "$i" > >(tee "$output")
-    await "$group"
+    run "$i"
     [[ -z $expired ]] || status=$first expired=
   fi
   seconds=$((SECONDS - begin))
   case $status:$expired:${policies[i]} in
     0:*) result=ok$again ;;
     *:1:*) result="NOT FINISHED: the run may take $limit s" ;;
-    77::can | 77::beside) result="NOT RUN: this machine can't, see above" ;;
+    77::can) result="NOT RUN: this machine can't, see above" ;;
     *:told) result="exceeded or not measured (status $status), see above; no failure" ;;
     *) result="FAILED (status $status)" ;;
   esac
   processors=$(awk -v n=$(($(busy) - before)) -v s="$seconds" 'BEGIN {printf "%.1f\n", n / 100 / (s ? s : 1)}')
-  [[ -z ${beside[i]:-} ]] || processors=-
   results+=("$seconds $processors $result")
   echo "$who: ${names[i]} $result ($seconds s)"
   if [[ $result == FAILED* ]]; then
