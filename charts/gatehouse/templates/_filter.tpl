@@ -251,7 +251,7 @@ typed_config:
 {{- define "gatehouse.pushListener" -}}
 name: gatehouse-push
 address:
-  pipe: {path: {{ include "gatehouse.sockets" . }}/push.sock, mode: {{ ternary 438 384 (eq .Values.agent "node") }}} # {{ ternary "0666: only the agent and this container reach the directory" "0600" (eq .Values.agent "node") }}
+  pipe: {path: {{ include "gatehouse.sockets" . }}/push.sock, mode: {{ ternary "432} # 0660: the agent has the group" "384} # 0600" (eq .Values.agent "node") }}
 filter_chains:
 - filters:
   - name: envoy.filters.network.http_connection_manager
