@@ -24,16 +24,9 @@ func TestMillionFromSnapshot(t *testing.T) {
 	e := start(t, stack.Options{SidecarArgs: []string{"--memory.bytes=4GiB", fmt.Sprint("--memory.objects=", objects+1000),
 		"--redis.snapshot=" + path}})
 	body := []byte(strings.Repeat("x", 1<<10))
-	var batch []publish.Object
-	for i := range objects {
-		batch = append(batch, publish.Object{Key: fmt.Sprint("/v1/products/", i), Body: body, ContentType: "image/png"})
-		if len(batch) == 1000 {
-			for _, result := range e.publisher.PutAll(t.Context(), batch) {
-				require.NoError(t, result.Err)
-			}
-			batch = batch[:0]
-		}
-	}
+	e.putAll(objects, func(i int) publish.Object {
+		return publish.Object{Key: fmt.Sprint("/v1/products/", i), Body: body, ContentType: "image/png"}
+	})
 	await(t, "the edge has all objects", 5*time.Minute, func() error {
 		got, waiting := e.metric("gatehouse_edge_memory_objects"), e.metric("gatehouse_edge_memory_dirty_buckets")
 		if got != objects || waiting != 0 {

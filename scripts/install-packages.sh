@@ -97,10 +97,6 @@ command -v apt-get >/dev/null || fail "missing, by their names in Debian" "insta
 [[ $(id -u) == 0 ]] ||
   fail "missing" "run: sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]}"
 
-exec 8>/run/gatehouse-packages.lock
-flock 8 # another target may install them just now
-find_missing
-((${#missing[@]})) || exit 0
 echo "installing ${missing[*]} ..." >&2
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT

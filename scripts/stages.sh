@@ -58,14 +58,19 @@ expire() { sleep "$2"; kill -- -"$1"; sleep 60; kill -KILL -- -"$1"; }
 # run I: runs the command of a stage, with its output in the file output, too, and sets status; expired: to whether it was
 # ended for its time.
 run() {
-  local command
+  local command to tee
   expired=
-  begin bash -c "${commands[$1]}" > >(tee "$output") 2>&1
+  exec {to}> >(exec tee "$output")
+  tee=$!
+  begin bash -c "${commands[$1]}" >&"$to" 2>&1
+  exec {to}>&-
   command=$group
   [[ -z $limit || ${policies[$1]} == must ]] || begin expire "$command" $((limit > SECONDS ? limit - SECONDS : 0)) 2>/dev/null
   wait "$command"
   status=$?
   unset "groups[$command]"
+  # What the command said last; a process that it left may hold the output open.
+  for _ in {1..10}; do kill -0 "$tee" 2>/dev/null && sleep 0.1; done
   if ((group != command)); then
     kill -- -"$group" 2>/dev/null
     unset "groups[$group]"

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// agents are the node's agents: their releases, and the namespaces in which each is alone.
+// firstAgent and secondAgent are the node's agents: their releases, and the namespaces in which each is alone.
 const firstAgent, secondAgent = "agent", "agent-two"
 
 // TestAgent moves a gateway from sidecars to the node's agent and back while requests are sent. The gateway's namespace
@@ -65,6 +65,20 @@ func (c *cluster) kubectlAtAgent(t *testing.T, args ...string) string {
 }
 
 func (c *cluster) agentSet() string { return "daemonset/" + c.agent + "-gatehouse" }
+
+// moveTo returns a step that moves the pods of a mesh to an agent, "": to sidecars. upgrade upgrades the release.
+func (c *cluster) moveTo(agent string, upgrade func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		where := "node"
+		if agent == "" {
+			where = "pod"
+		}
+		c.values = append(c.values, "--set", "agent="+where)
+		upgrade(t)
+		c.agent = agent
+		c.checkSameAnswers(t)
+	}
+}
 
 // upgradeWith upgrades the gateway, and returns once the earlier pods are gone.
 func (c *cluster) upgradeWith(t *testing.T, values ...string) {

@@ -39,11 +39,11 @@ func TestEnvoyGateway(t *testing.T) {
 	if !testing.Short() { // the policies and the sidecar are the same
 		steps = slices.Insert(steps, len(steps)-1, []step{
 			{"install the agent", c.installAgent},
-			{"from the sidecar to the agent under traffic", c.moveGatewayToAgent},
+			{"from the sidecar to the agent under traffic", c.moveTo(firstAgent, c.upgradeGateway)},
 			{"revocation with the agent", c.revokeDevice},
 			{"rollout of the agent under traffic", c.rolloutAgent},
 			{"without an agent", c.removeAgentMeanwhile},
-			{"back to the sidecar under traffic", c.moveGatewayToSidecar},
+			{"back to the sidecar under traffic", c.moveTo("", c.upgradeGateway)},
 			{"uninstall the agent", func(t *testing.T) { uninstallAgent(t, firstAgent) }},
 		}...)
 		steps = append(steps, []step{
@@ -143,20 +143,6 @@ func (c *cluster) keepsDefaults(t *testing.T) {
 func (c *cluster) upgradeSidecar(t *testing.T) {
 	c.values = append(c.values, "--set", "sidecar.settings.log.level=debug")
 	c.upgradeGateway(t)
-	c.checkSameAnswers(t)
-}
-
-func (c *cluster) moveGatewayToAgent(t *testing.T) {
-	c.values = append(c.values, "--set", "agent=node")
-	c.upgradeGateway(t)
-	c.agent = firstAgent
-	c.checkSameAnswers(t)
-}
-
-func (c *cluster) moveGatewayToSidecar(t *testing.T) {
-	c.values = c.values[:len(c.values)-2]
-	c.upgradeGateway(t)
-	c.agent = ""
 	c.checkSameAnswers(t)
 }
 

@@ -52,13 +52,14 @@ func TestIstio(t *testing.T) {
 				if !testing.Short() {
 					steps = slices.Insert(steps, 6,
 						step{"install the agent", w.installAgent},
-						step{"from sidecars to the agent under traffic", w.moveToAgent},
+						// It runs as another user than Istio's proxy.
+						step{"from sidecars to the agent under traffic", w.moveTo(firstAgent, w.upgradeUnderTraffic)},
 						step{"a second workload", w.addWorkload},
 						step{"a revocation reaches both workloads", func(t *testing.T) { w.revokeAtBoth(t, "3000") }},
 						step{"rollout of the agent under traffic", w.rolloutAgent},
 						step{"without an agent", w.removeAgentMeanwhile},
 						step{"remove the second workload", w.removeWorkload},
-						step{"back to sidecars under traffic", w.moveToSidecars},
+						step{"back to sidecars under traffic", w.moveTo("", w.upgradeUnderTraffic)},
 						step{"uninstall the agent", func(t *testing.T) { uninstallAgent(t, firstAgent) }},
 					)
 				}
@@ -198,21 +199,6 @@ func (w *workload) upgradeUnderTraffic(t *testing.T) {
 		w.patchPods(t)
 		w.awaitReplacement(t, before)
 	})
-}
-
-// moveToAgent moves the workload from its sidecar to the node's agent, which runs as another user than Istio's proxy.
-func (w *workload) moveToAgent(t *testing.T) {
-	w.values = append(w.values, "--set", "agent=node")
-	w.upgradeUnderTraffic(t)
-	w.agent = firstAgent
-	w.checkSameAnswers(t)
-}
-
-func (w *workload) moveToSidecars(t *testing.T) {
-	w.values = w.values[:len(w.values)-2]
-	w.upgradeUnderTraffic(t)
-	w.agent = ""
-	w.checkSameAnswers(t)
 }
 
 // addWorkload adds a copy of the workload's Deployment, an edge of the same agent and of the same Service.
